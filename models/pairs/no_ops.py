@@ -1,4 +1,4 @@
-"""Operations that change nothing: a zero that is added, a limit that is never reached, a ReLU by another name.
+"""Operations that change nothing: a zero that is added, a limit that is never reached.
 
 Let p = x₁x₂x₃ and y = N(p)x₄ be the output, where N is computed in two ways that are equal at every p here.
 
@@ -26,7 +26,7 @@ from faithcheck.models.expectation import ALL_LRP, Expectations, expect, expect_
 from faithcheck.models.pair import copies, invariance_pair
 
 Step: TypeAlias = Callable[[Tensor], Tensor]
-SLOPE, LIMIT = 0.1, 1e6
+LIMIT = 1e6
 
 
 class Gated(nn.Module):
@@ -43,10 +43,6 @@ class Gated(nn.Module):
 
 def constant(p: Tensor, value: float) -> Tensor:
     return torch.full_like(p[:1], value).detach()
-
-
-def leaky_relu(p: Tensor) -> Tensor:
-    return functional.leaky_relu(p, SLOPE)
 
 
 def doubled(p: Tensor) -> Tensor:
@@ -70,9 +66,6 @@ def no_op(name: str, without: Step, step: Step, why: str, blockwise: Expectation
     )
 
 
-no_op("clamp", torch.relu, lambda p: p.clamp(min=0), "both are max(p, 0)")
-no_op("two_relus", leaky_relu, lambda p: p.relu() - SLOPE * (-p).relu(), "p is its positive less its negative part")
-no_op("maximum", leaky_relu, lambda p: torch.maximum(p, SLOPE * p), "sp is the larger one where p < 0, as 0 < s < 1")
 no_op("zeros", lambda p: p, lambda p: p + torch.zeros_like(p).detach(), "p + 0 = p")
 no_op("zero_bias", doubled, lambda p: functional.linear(p, constant(p, 2), constant(p, 0)[0]), "2p + 0 = 2p")
 no_op("zero_addend", doubled, lambda p: torch.addmm(constant(p, 0), p, constant(p, 2)), "0 + 2p = 2p")

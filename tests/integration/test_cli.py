@@ -354,5 +354,5 @@ def test_bash_completes_commands_options_and_choices(tmp_path, capsys):
     script = tmp_path / "completion.bash"
     script.write_text(capsys.readouterr().out)
     assert completed(script, "faithcheck", "co") == ["compare"]
-    assert sorted(completed(script, "faithcheck", "explain", "--t")) == ["--target"]
+    assert sorted(completed(script, "faithcheck", "explain", "--t")) == ["--target", "--text-pair"]
     assert completed(script, "faithcheck", "align", "--removal", "attention") == ["attention_mask"]

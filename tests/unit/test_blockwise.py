@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.functional import leaky_relu
 
 from faithcheck.axioms.invariance import invariance
 from faithcheck.explainers import AttnLRP, Unsupported
@@ -18,9 +19,11 @@ from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.explainers.lrp.provenance import ProvenanceTable
 from faithcheck.models import Case
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS
+from faithcheck.models.cases import factors
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, path_gradients
 from faithcheck.models.networks.scalar_product import ScalarProduct, parenthesisations
 from faithcheck.models.pair import registered_pairs
+from faithcheck.models.pairs.no_ops import Gated
 
 CPU = torch.device("cpu")
 PAIRS = registered_pairs()
@@ -312,6 +315,22 @@ def test_pairs_on_which_attnlrp_is_not_invariant(name, seed):
     assert measured.gap <= measured.tol
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.relu, lambda p: p.clamp(min=0)),
+        (leaky_relu, lambda p: p.relu() - 0.01 * (-p).relu()),
+        (leaky_relu, lambda p: torch.maximum(p, 0.01 * p)),
+    ],
+    ids=["clamp", "two ReLUs", "maximum"],
+)
+def test_a_relu_by_another_name_keeps_the_degree(one, other):
+    """At 0 their slopes differ, so that they are no pairs of the registry."""
+    case = factors(4)(0, torch.float64, CPU)
+    first, second = (BlockwiseLRP().attribute(Gated(step), case) for step in (one, other))
+    torch.testing.assert_close(first, second)
+
+
 def test_its_known_violations_are_expected():
     assert len(EQUALISED) >= 35
     assert set(VIOLATED) - set(EQUALISED) == {
@@ -319,7 +338,7 @@ def test_its_known_violations_are_expected():
         *("kernel_attention.normalised", "online_softmax.two_chunks", "online_softmax.merged_chunks"),
         *("log_sum_exp.stable", "log_sum_exp.stable_attached", "log_sum_exp.shifted_by_first"),
         *("recurrence.gated_update", "recurrence.selective_scan"),
-        *("experts.equal", "experts.renormalised", "log_probability.log_of_softmax"),
+        *("experts.equal", "experts.renormalised", "log_probability.log_of_softmax", "sinks.learned"),
     }
 
 

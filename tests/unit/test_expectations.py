@@ -190,8 +190,8 @@ def test_an_explainer_that_calls_exit_is_an_error_and_the_run_continues():
 
 def test_two_entries_of_one_check_are_refused(tmp_path):
     supplied = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
-    with pytest.raises(ValueError, match=r"two expectations of mine-product.x1x2x3 .* \(mine on product.\* and"):
-        plan("invariance", [Halved()], [PRODUCT], supplied)
+    with pytest.raises(OptionError, match=r"two expectations of mine-product.x1x2x3 .* \(mine on product.\* and"):
+        refuse_stale([Halved()], [PRODUCT], supplied)
 
 
 def test_an_explainer_that_hangs_is_stopped():

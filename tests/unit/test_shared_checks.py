@@ -41,10 +41,6 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def stored(tmp_path):
-    return [*(tmp_path / "cache" / "faithcheck" / "checks").glob("*.sqlite")]
-
-
 def test_shared_checks_give_the_document_of_one_process(run, tmp_path):
     code, alone = run(name="alone.json")
     assert code == 0
@@ -52,7 +48,6 @@ def test_shared_checks_give_the_document_of_one_process(run, tmp_path):
     assert code == 0
     assert content(shared) == content(alone)
     assert json.loads(shared.read_text())["run"]["tasks"] == len(content(alone)["records"])
-    assert not stored(tmp_path)
 
 
 def test_a_check_that_ends_three_workers_is_red_and_its_neighbours_are_measured(run, capsys):
@@ -69,27 +64,7 @@ def test_a_check_that_ends_three_workers_is_red_and_its_neighbours_are_measured(
     assert (red["status"], red["detail"]["error"]) == ("error", "it ended 3 workers: The actor died.")
 
 
-def test_a_driver_that_is_killed_continues_from_what_is_stored(run, tmp_path):
-    def killed(check):
-        if check.pair != PAIRS[0]:
-            raise SystemExit("killed")
-        return False
-
-    def measured_before(check):
-        assert check.pair != PAIRS[0]
-        return False
-
-    _, alone = run(name="alone.json")
-    assert run("--ray", ends=killed)[0] == 70
-    assert len(stored(tmp_path)) == 1
-    code, shared = run("--ray", ends=measured_before)
-    assert code == 0
-    assert content(shared) == content(alone)
-    assert json.loads(shared.read_text())["run"]["tasks"] == 2 * len(PAIRS[1:])
-    assert not stored(tmp_path)
-
-
-def test_ctrl_c_keeps_the_records_that_are_there(run, tmp_path, capsys):
+def test_ctrl_c_keeps_the_records_that_are_there(run):
     def pressed(check):
         if check.pair != PAIRS[0]:
             raise KeyboardInterrupt
@@ -99,7 +74,6 @@ def test_ctrl_c_keeps_the_records_that_are_there(run, tmp_path, capsys):
     assert code == 130
     statuses = [record["status"] for record in content(shared)["records"]]
     assert statuses.count("not run") == len(statuses) / 2
-    assert len(stored(tmp_path)) == 1
 
 
 def test_a_worker_without_the_module_of_a_pair_says_so_in_one_line(monkeypatch, run, capsys):

@@ -11,7 +11,7 @@ from faithcheck.explainers.map_files import SUFFIXES
 from faithcheck.explainers.stored_maps import load_maps, save_maps, subjects
 
 PAIRS = ("product.x1x2x3", "probe.perceptron", "probe.affine")
-JUDGED = {"invariance", "completeness", "loo", "dummy", "full_removal", "ground_truth", "local_limit"}
+JUDGED = {"bounds", "invariance", "completeness", "loo", "dummy", "full_removal", "ground_truth", "local_limit"}
 
 
 def maps_of(explainer, *pairs, **settings):
