@@ -30,7 +30,7 @@ SAMPLE = {
 """Faults, and the ways in which a check among these is red."""
 
 ON_TWO_PAIRS = {
-    "epsilon_lrp: zero at zero": ["log_sum_exp.stable", "log_sum_exp.shifted_by_first"],
+    "epsilon_lrp: the slope at a pole": ["log_sum_exp.stable", "log_sum_exp.shifted_by_first"],
     "attnlrp: a mask of zeros": ["operation.attention", "attention.distances_sdpa"],
     "blockwise_lrp: functions not contracted": ["degree.silu_of_product", "degree.silu_of_three"],
     "blockwise_lrp: constants keep the degree": ["degree.product_plus_one", "degree.one_minus_product"],
