@@ -354,7 +354,10 @@ _differences: dict[tuple[int, int, torch.dtype, torch.device], tuple[Pair, str]]
 
 
 def refutation(pair: Pair, settings: Settings) -> str:
-    """How the two models differ, measured once a process; "" if they are one function, as tests prove of our pairs."""
+    """How the two models of a pair differ, measured once a process; "" if they are one function.
+
+    faithcheck's own pairs are proved by its tests, and not measured again here.
+    """
     if is_builtin(pair):
         return ""
     if (key := _key(pair, settings)) not in _differences:

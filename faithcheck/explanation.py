@@ -365,7 +365,10 @@ def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | Non
 
 
 def _kind_of_probability(model: TextModel) -> str:
-    """The function that turns logits into probabilities, as transformers trains the model; empty if none does."""
+    """The function of the logits that gives probabilities, as transformers trains the model; empty if none does.
+
+    The classes of a multi-label classifier are independent of each other. An answer has a probability by itself.
+    """
     if gives_scores(model) or isinstance(model, AnswerModel):
         return ""
     of_labels = (

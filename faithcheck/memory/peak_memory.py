@@ -55,7 +55,10 @@ def changes(call: Callable[[], object], device: torch.device | str = "cpu") -> l
 
 @contextmanager
 def changes_on_cuda(count: Callable[[list[int]], None], device: torch.device | str) -> Iterator[None]:
-    """At the end ``count`` gets what was asked for (> 0) and freed (< 0), by the history: counters round up."""
+    """At the end of the block, ``count`` gets the bytes asked for on CUDA (> 0) and freed (< 0), in order.
+
+    They are from the recorded history of the allocator, whose counters round blocks up.
+    """
     torch.cuda.memory._record_memory_history(enabled="all", context=None)
     try:
         yield

@@ -84,8 +84,8 @@ class PeakPredictor:
     def peak(self, explainer: Explainer, batch: int, features: int) -> int:
         """The peak in bytes over what is in use, for examples of so many ``features``, padding included.
 
-        An explainer's passes with ``max_tokens`` count as full, too much for few short examples; it may raise its
-        errors.
+        Passes of an explainer with a ``max_tokens`` count as full, which is too much for few short examples. What it
+        leaves behind is undone. Its errors are raised, on an example of the full length too.
         """
         max_tokens = getattr(explainer, "max_tokens", None) or 0
         most = IN_PASSES if max_tokens else LENGTHS[0]
