@@ -172,8 +172,8 @@ COLUMNS = (
 HEAD = f"""\
 # Explainers on a language model: SmolLM2-135M-Instruct
 
-**Of explainers in one pass, the readout gate follows Leave-One-Out best; none comes close to it. On prompts as short as
-these, Leave-One-Out itself takes no longer than the gates.**
+**The readout gate and the grouped gate follow Leave-One-Out better than LRP does, and not closely. For next tokens of
+short prompts, Leave-One-Out itself takes less time than they do.**
 
 ```sh
 make llm    # tests/experiments/language_model.py; needs ../shared; half an hour of one core

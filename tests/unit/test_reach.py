@@ -26,9 +26,9 @@ LIMITS = {
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
     "modules of reports/ that reach torch": (0, 0),
-    "lines of the product": (46_600, 45_000),
-    "lines of the largest file": (441, 400),
-    "files of at most 60 lines": (81, 60),
+    "lines of the product": (44_000, 42_000),
+    "lines of the largest file": (420, 400),
+    "files of at most 60 lines": (78, 60),
 }
 """The most that a figure may be today, and the goal. Lower the first whenever the figure falls."""
 
