@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
@@ -24,6 +25,7 @@ from faithcheck.options import OptionError, names
 from faithcheck.options.computing import FLOATING, refuse_unknown_device, refuse_wrong_cluster
 from faithcheck.options.output_path import check_folder
 from faithcheck.options.user_modules import import_from_current_folder
+from faithcheck.reports.documents.alignment import Alignment
 
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
@@ -104,15 +106,15 @@ def _add_examples(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, see `DESCRIPTION`; 130 after Ctrl-C."""
-    _refuse_wrong_options(arguments)
+    refuse_wrong_options(arguments)
     refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import alignment
 
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    return _run(arguments, files)
+    return run(arguments, files, alignment.to_terminal)
 
 
-def _refuse_wrong_options(options: argparse.Namespace) -> None:
+def refuse_wrong_options(options: argparse.Namespace) -> None:
     """Refuse options that do not fit together, and names and folders that cannot be used."""
     if options.contrast is not None and options.target is None:
         raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
@@ -145,8 +147,8 @@ def _refuse_wrong_names(options: argparse.Namespace) -> None:
     names.refuse_unknown_outputs(options.model or SENTIMENT, outputs)
 
 
-def _run(arguments: argparse.Namespace, files: output.Files) -> int:
-    """Measure, write the document and its pages, and print the tables; or print what that will take."""
+def run(arguments: argparse.Namespace, files: output.Files, view: Callable[[Alignment, int, bool], str]) -> int:
+    """Measure, write the document and its pages, and print a view of it; or print what that will take."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
     from faithcheck.alignment.alignment_plan import plan
@@ -172,6 +174,6 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
         return output.interrupted("the same command continues from the saved measurements")
     except SystemExit as error:  # of a user's module, where nothing is measured: never the exit code of this run
         return output.refuse(OptionError(f"an explainer ended the run: it raised {error_text(error)}"))
-    output.print_for_terminal(alignment.to_terminal, document)
+    output.print_for_terminal(view, document)
     files.print_paths()
     return FAILED if document.is_failed else 0

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import shtab
 
-from faithcheck.cli import align, badge, check, compare, explain, listing, output, report, trend
+from faithcheck.cli import align, badge, check, compare, explain, listing, output, recommend, report, trend
 from faithcheck.models.data import DataError
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.unknown_name import nearest, unknown_name
@@ -28,8 +28,8 @@ EXAMPLE = """examples:
 
 exit codes:
   0    done; nothing is red, no verdict is missing, and there is no regression
-  1    check, report --exit-code: something is red; compare: a regression; align: an explainer failed or left
-       something behind; explain: it left something behind
+  1    check, report --exit-code: something is red; compare: a regression; align, recommend: an explainer failed or
+       left something behind; explain: it left something behind
   2    the request cannot be carried out: an argument, a file or a model is wrong; one line says which
   3    no verdict: check, report --exit-code: nothing that is claimed of the explainer was measured;
        report --exit-code: a planned check did not run
@@ -41,6 +41,7 @@ exit codes:
 COMMANDS = {
     "check": check,
     "explain": explain,
+    "recommend": recommend,
     "align": align,
     "report": report,
     "compare": compare,
