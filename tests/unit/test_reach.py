@@ -26,7 +26,7 @@ LIMITS = {
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
     "modules of reports/ that reach torch": (0, 0),
-    "lines of the product": (44_000, 42_000),
+    "lines of the product": (44_200, 42_000),
     "lines of the largest file": (420, 400),
     "files of at most 60 lines": (78, 60),
 }

@@ -153,6 +153,7 @@ WRONG = [
     ("align --explainer theirs.py", "--explainer=theirs.py", "theirs:Name"),
     ("align --device gpu", "--device=gpu", "did you mean cuda?"),
     ("align --contrast negative", "--contrast", "add --target"),
+    ("recommend . --explainer attnlpr", "'attnlpr'", "did you mean attnlrp"),
     ("align --next-token --target good", "--next-token", "leave it out with --target"),
     ("align --target ''", "--target", "give the number or the name of an output"),
     ("explain text --target ' '", "--target", "give the number or the name of an output"),
