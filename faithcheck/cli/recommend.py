@@ -5,7 +5,7 @@ from pathlib import Path
 
 from faithcheck.alignment.defaults import MAX_TOKENS
 from faithcheck.cli import output
-from faithcheck.cli.align import refuse_wrong_options, run
+from faithcheck.cli.alignment_run import refuse_wrong_options, run
 from faithcheck.cli.arguments import (
     add_allow_code,
     add_device,
