@@ -173,8 +173,11 @@ def _work(explainer: Explainer, case: Case, row: float) -> tuple[str, float]:
 
 
 def _r(values: Sequence[float], loo: Sequence[float] | None, noise: float) -> float | None:
-    """Pearson's correlation of a map with LOO's, special features left out; None if it is undefined."""
-    defined = None if loo is None else correlations(np.asarray(values), np.asarray(loo), noise)
+    """Pearson's correlation of a map with LOO's, special features left out; None if it is undefined, or of two parts.
+
+    Two points lie on a line: their r is 1 or −1, whatever the map.
+    """
+    defined = None if loo is None or len(loo) < 3 else correlations(np.asarray(values), np.asarray(loo), noise)
     return defined["pearson"] if defined else None
 
 

@@ -661,3 +661,9 @@ def test_the_text_can_come_from_standard_input(bert, capsys, monkeypatch):
     Stdin.buffer = io.BytesIO(b"caf\xe9")
     assert main(["explain", "-", "--model", str(bert)]) == 2
     assert "standard input is not UTF-8: if it is Latin-1, pipe it through iconv" in capsys.readouterr().err
+
+
+def test_of_two_parts_there_is_no_correlation():
+    """Any two points lie on a line."""
+    assert explanation._r([1.0, 2.0], [3.0, 4.0], 0.0) is None
+    assert explanation._r([1.0, 2.0, 3.0], [3.0, 4.0, 5.0], 0.0) == pytest.approx(1)
