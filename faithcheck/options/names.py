@@ -184,6 +184,8 @@ def refuse_unknown_outputs(model: str | Path, given: Mapping[str, str | None]) -
 
 
 def _is_spelled(glob: str, *packages: ModuleType) -> bool:
-    """Whether a module of the registries spells a text that a name or a glob matches."""
+    """Whether a module of the registries spells a text that a name or a glob matches, or the transform of a pair."""
     files = (file for package in packages for folder in package.__path__ for file in Path(folder).rglob("*.py"))
-    return any(fnmatch.filter(re.findall(r'"([\w.]+)"', file.read_text(encoding="utf-8")), glob) for file in files)
+    words = (word for file in files for word in re.findall(r'"([\w.]+)"', file.read_text(encoding="utf-8")))
+    # The pairs of a transform are named after it and a base model: rescaling.logits_bert.
+    return any(fnmatch.fnmatchcase(word, glob) or ("." in word and glob.startswith(f"{word}_")) for word in words)

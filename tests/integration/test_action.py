@@ -213,7 +213,7 @@ def ended(runner, fail_on, baseline=None):
 def test_a_green_run_passes_and_leaves_every_file(green):
     code, summary = ended(green, "red")
     assert code == 0
-    assert summary.startswith("# faithcheck: 2 checks as expected, 0 red")
+    assert summary.startswith("# faithcheck: mine: 2 checks as expected, 0 red")
     assert {path.name for path in green.report.iterdir()} == {
         "faithcheck.json",
         "faithcheck.md",

@@ -72,7 +72,6 @@ def cpu_error():
     return caught.value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [cpu_error(), torch.OutOfMemoryError("CUDA out of memory."), MemoryError()], ids=["CPU", "CUDA", "Python"]
 )
