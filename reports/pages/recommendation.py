@@ -32,8 +32,9 @@ def advice(document: Alignment) -> list[str]:
     if not found:
         return ["Use Leave-One-Out: no other explainer could be compared with it."]
     best, rest = found[0], found[1:]
-    equal = [one for one in rest if _is_as_good(one, best) and _is_cheaper(one, best)]
-    worse = [one for one in rest if not _is_as_good(one, best)]
+    as_good = [one for one in rest if _is_as_good(one, best)]
+    equal = [one for one in as_good if _is_cheaper(one, best)]
+    worse = [one for one in rest if one not in as_good]
     unrelated = [one for one in found if one.figures.r.low is None or one.figures.r.low <= 0]
     return [
         *_choice(document, best),
